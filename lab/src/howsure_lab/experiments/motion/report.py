@@ -286,37 +286,33 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
 _SHOWN = 3  # objects per row
 
 
-@dataclass(frozen=True, eq=False)
-class _Shown:
-    """Some objects of one kind, with what was predicted; everything has one entry per object."""
-
-    pairs: ObjectPairs
-    mean: Tensor  # (n, 2, rows, columns)
-    std: Tensor  # (n, rows, columns), of an arrow's end point
-    inside: Tensor  # (n, rows, columns), bool
-
-    @staticmethod
-    def of(field: Field, pairs: ObjectPairs) -> _Shown:
-        """Objects evenly spread over all; none is picked by its looks."""
-        few = pairs.every(_SHOWN)
-        found = field.predicted(few.x, "sampled_adf")
-        std = found.total_var.sum(1).sqrt()
-        return _Shown(few, found.mean, std, covered(few.y[:, 2]))
-
-
 def draw_arrows(field: Field, tests: Mapping[str, ObjectPairs], path: Path) -> Path:
-    """Writes a picture with a row for each of the two main kinds; a common scale of colors."""
-    shown = {kind: _Shown.of(field, tests[kind]) for kind in list(tests)[:2]}
-    most = max(float(each.std[each.inside].max()) for each in shown.values())
+    """Writes a picture with a row for each of the two main kinds; a common scale of colors.
+
+    Its objects are evenly spread over all; none is picked by its looks.
+    """
+    kinds = list(tests)[:2]
+    pairs = [tests[kind].every(_SHOWN) for kind in kinds]
+    found = [field.predicted(few.x, "sampled_adf") for few in pairs]
+    stds = [p.total_var.sum(1).sqrt() for p in found]  # of an arrow's end point
+    insides = [covered(few.y[:, 2]) for few in pairs]
+    most = max(float(std[inside].max()) for std, inside in zip(stds, insides, strict=True))
     # Flow of less than a cell could not be seen.
-    longest = max(float(each.pairs.target.norm(dim=1).max()) for each in shown.values())
+    longest = max(float(few.target.norm(dim=1).max()) for few in pairs)
     times = max(1, round(2 * STRIDE / max(longest, 1e-3)))
-    rows, columns = next(iter(tests.values())).x.shape[-2:]
-    figure, axes = new_figure(2, _SHOWN, width=11, height=1 + 5.6 * rows / columns)
-    for row, (kind, each) in zip(axes, shown.items(), strict=True):
+    height, width = pairs[0].x.shape[-2:]
+    figure, axes = new_figure(2, _SHOWN, width=11, height=1 + 5.6 * height / width)
+    rows = zip(axes, kinds, pairs, found, stds, insides, strict=True)
+    for row, kind, few, p, std, inside in rows:
         row[0].set_ylabel(kind, fontsize=12)
-        for i, ax in enumerate(row[: len(each.std)]):
-            drawn = _draw_object(ax, each, i, times)
+        for i, ax in enumerate(row[: len(std)]):
+            ax.imshow(few.x[i, 0].clamp(0, 1).numpy(), cmap="gray", vmin=0, vmax=1, alpha=0.5)
+            ax.set(xticks=[], yticks=[])
+            _quiver(ax, times * few.y[i, :2], inside[i], color="#D55E00", width=0.004)
+            shown = std[i][inside[i]]
+            ax.set_title(f"mean std {float(shown.mean()):.2f} pixels", fontsize=10)
+            look = {"cmap": "viridis", "width": 0.011}
+            drawn = _quiver(ax, times * p.mean[i], inside[i], shown.numpy(), **look)
             drawn.set_clim(0, most)
             if i == 0:
                 figure.colorbar(drawn, ax=list(row), label="std (pixels)", shrink=0.9)
@@ -324,17 +320,6 @@ def draw_arrows(field: Field, tests: Mapping[str, ObjectPairs], path: Path) -> P
     how = f"sampled ADF, dropout {field.rate:g}"
     figure.suptitle(f"Predicted future flow, colored by its std ({how}); thin: what came{length}")
     return save(figure, path)
-
-
-def _draw_object(ax: Axes, shown: _Shown, i: int, times: int) -> Quiver:
-    """The frame with true and predicted arrows; returns the latter."""
-    ax.imshow(shown.pairs.x[i, 0].clamp(0, 1).numpy(), cmap="gray", vmin=0, vmax=1, alpha=0.5)
-    ax.set(xticks=[], yticks=[])
-    inside, std = shown.inside[i], shown.std[i][shown.inside[i]]
-    _quiver(ax, times * shown.pairs.y[i, :2], inside, color="#D55E00", width=0.004)
-    ax.set_title(f"mean std {float(std.mean()):.2f} pixels", fontsize=10)
-    look = {"cmap": "viridis", "width": 0.011}
-    return _quiver(ax, times * shown.mean[i], inside, std.numpy(), **look)
 
 
 def _quiver(ax: Axes, flow: Tensor, inside: Tensor, *colors: np.ndarray, **look: Any) -> Quiver:

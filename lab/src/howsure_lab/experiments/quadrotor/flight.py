@@ -256,7 +256,6 @@ class Flight:
 
     states: Array  # (steps, 17, n)
     references: Array  # (steps, 3, n), wanted positions
-    winds: Array  # (steps, 3, n)
 
     def rmse(self, after: float) -> Array:  # (n,)
         """Root mean squared distance from `after` seconds on; infinite for a crash."""
@@ -284,4 +283,4 @@ def fly(world: World, seconds: float, correct: Corrector | None = None) -> Fligh
             found = nothing if correct is None else correct(times[i], state, wind)
             command = rotor_command(vehicle, world.gains, parts(state), target, found)
             state = step(vehicle, state, command, DT, wind)
-    return Flight(states, plan.position, winds)
+    return Flight(states, plan.position)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from howsure.files import write_atomically
+from howsure.files import unsealed, write_atomically
 from howsure_lab.experiments.figures import COLORS, STYLES, new_figure, save
 from howsure_lab.experiments.quadrotor.trial import LABELS, MANEUVERS, REGIMES
 from howsure_lab.experiments.tables import Column, by_method, method_table
@@ -183,11 +183,12 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="the GIF")
     parser.add_argument("--case", default="input_fault lemniscate")
     options = parser.parse_args()
-    parts = sorted(options.run.glob("parts/*/seed0.json"), key=lambda file: file.stat().st_mtime)
-    if not parts:
+    files = sorted(options.run.glob("parts/*/seed0.json"), key=lambda file: file.stat().st_mtime)
+    seeds = [content for file in files if (content := unsealed(file)) is not None]
+    if not seeds:
         print(f"There is no finished seed 0 in `{options.run}`.", file=sys.stderr)
         return 1
-    paths = json.loads(parts[-1].read_text(encoding="utf-8"))["paths"]
+    paths = json.loads(seeds[-1])["paths"]
     if options.case not in paths:
         print(f"`--case` must be one of {sorted(paths)}.", file=sys.stderr)
         return 2

@@ -59,8 +59,7 @@ REGIMES = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A maneuver in a regime: one vehicle for each policy."""
 
     regime: str
@@ -83,12 +82,12 @@ def trajectories(cases: Sequence[Case]) -> Trajectories:
 
 def gusts(cases: Sequence[Case], generator: np.random.Generator, *, terms: int = 6) -> Trajectories:
     """The wind of these cases: a sum of random waves with periods of 2 to 12 s; level."""
-    n = len(cases)
-    rates = generator.uniform(0.5, 3.0, (terms, n))
-    cosines, sines = generator.normal(size=(2, 3, terms, n))
+    shape = terms, len(cases)
+    rates = generator.uniform(0.5, 3.0, shape)
+    cosines, sines = generator.normal(size=(2, 3, *shape))
     strength = np.array([REGIMES[case.regime].wind for case in cases])
     level = np.array([1.0, 1.0, 0.0])[:, None, None] * strength / np.sqrt(terms)
-    return Trajectories(level * cosines, level * sines, rates, np.zeros(n))
+    return Trajectories(level * cosines, level * sines, rates, np.zeros(len(cases)))
 
 
 def faults(cases: Sequence[Case], time: float, *, shared: bool) -> Array:  # (n, 14)

@@ -201,8 +201,8 @@ def render(scenes: Scenes, size: int = 64) -> Tensor:  # (n, 1, size, size)
     """Gray images in [0, 1]."""
     if size < 16:
         raise ValueError(f"`size` must be at least 16 pixels, not {size}.")
-    parts = [_rendered(scenes[i : i + _CHUNK], size) for i in range(0, len(scenes), _CHUNK)]
-    return torch.cat(parts)
+    chunks = range(0, len(scenes), _CHUNK)
+    return torch.cat([_rendered(scenes[i : i + _CHUNK], size) for i in chunks])
 
 
 @dataclass(frozen=True, eq=False)
