@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, StackDataset
+from torch.utils.data import DataLoader
 
 from howsure_lab.experiments.motion.model import STRIDE, at_points, coarser
 from howsure_lab.experiments.motion.scenes import KINDS, draw_scenes, render
@@ -37,7 +37,8 @@ class ObjectPairs(Pairs):
     def shuffled(self, size: int, seed: int) -> DataLoader[Any]:
         """A loader with another order in every epoch; same seed, same orders."""
         generator = torch.Generator().manual_seed(seed)
-        objects = StackDataset(StackDataset(self.x, self.points), self.target)
+        inputs = zip(self.x, self.points, strict=True)
+        objects: Any = list(zip(inputs, self.target, strict=True))
         drop = len(self.y) > size
         return DataLoader(objects, size, shuffle=True, generator=generator, drop_last=drop)
 
