@@ -240,7 +240,7 @@ def start(*arguments):
 def test_motion_writes_everything_and_resumes(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(run.Settings, "of", staticmethod(lambda options: TINY))
-    object_scores_, calls = run.object_scores, []
+    object_scores_, calls = run.report.object_scores, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -248,7 +248,7 @@ def test_motion_writes_everything_and_resumes(tmp_path, monkeypatch, capsys):
             raise KeyboardInterrupt
         return object_scores_(*arguments)
 
-    monkeypatch.setattr(run, "object_scores", interrupted)
+    monkeypatch.setattr(run.report, "object_scores", interrupted)
     assert start("--out", tmp_path) == 1
     done = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed0-*")}
     assert len(done) > 3

@@ -115,7 +115,9 @@ def _draw(ax: Axes, panel: Panel, methods: Sequence[str]) -> None:
         if panel.lower_is_better and mean > edge:
             ax.plot(edge, row, marker=">", color=color, clip_on=False)
             note: dict[str, Any] = {"xytext": (-7, 0), "textcoords": "offset points"}
-            ax.annotate(_short(mean), (edge, row), ha="right", va="center", fontsize=8, **note)
+            # Two digits at least, none behind the point where there are three before it.
+            words = f"{mean:{',.0f' if mean >= 100 else '.1f' if mean >= 1 else '.2g'}}"
+            ax.annotate(words, (edge, row), ha="right", va="center", fontsize=8, **note)
             continue
         spread = statistics.stdev(values) if len(values) > 1 else None
         ax.errorbar(mean, row, xerr=spread, fmt="o", color=color, markersize=5, linewidth=1.2)
@@ -128,13 +130,6 @@ def _draw(ax: Axes, panel: Panel, methods: Sequence[str]) -> None:
         ax.set(xlim=panel.whole, xticks=(0, 0.5, 1))
     elif panel.lower_is_better:
         ax.set_xlim(right=edge)
-
-
-def _short(value: float) -> str:
-    """Two digits at least, none behind the point where there are three before it."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def _edge(panel: Panel) -> float:

@@ -23,26 +23,9 @@ from howsure_lab.experiments.contenders import (
     predicted,
     tuned,
 )
+from howsure_lab.experiments.motion import report, videos
 from howsure_lab.experiments.motion.data import Counts, MotionData, ObjectPairs, rendered_data
 from howsure_lab.experiments.motion.model import SMALL, FlowNetS, multi_scale_loss
-from howsure_lab.experiments.motion.report import (
-    AFFINE,
-    EACH,
-    Field,
-    compared,
-    draw,
-    draw_arrows,
-    object_scores,
-    tables,
-    told_apart,
-)
-from howsure_lab.experiments.motion.videos import (
-    Objects,
-    find_videos,
-    fold_of,
-    read_objects,
-    real_data,
-)
 from howsure_lab.experiments.runs import Options, Run
 from howsure_lab.experiments.tables import FLOOR
 from howsure_lab.experiments.training import Pairs, PlainRecipe, joined, made, trained_once
@@ -89,7 +72,7 @@ def affine(bench: Bench) -> Tuned:
 _RATE = 0.1  # of dropout in the comparison of dense methods and in the figure
 _SAMPLED = 6  # objects for Monte Carlo
 # Five networks take too long to train.
-_METHODS = (EACH, *(name for name in SINGLE if name != "gradients_dropout"), AFFINE)
+_METHODS = (report.EACH, *(name for name in SINGLE if name != "gradients_dropout"), report.AFFINE)
 # The default takes a backward pass for each of an object's 32 numbers.
 _QUICK = tuple(name for name in _METHODS if name != "gradients")
 
@@ -138,10 +121,10 @@ class MotionRun(Run):
     """The parts of a run; data and networks are made when a part needs them."""
 
     @cached_property
-    def objects(self) -> dict[str, Objects]:
+    def objects(self) -> dict[str, videos.Objects]:
         """The objects of all real videos."""
         assert self.options.data is not None
-        return read_objects(self.options.data, *self.settings.shape)
+        return videos.read_objects(self.options.data, *self.settings.shape)
 
     @cached_property
     def scenes(self) -> MotionData:
@@ -155,8 +138,8 @@ class MotionRun(Run):
         if self.options.data is None:
             return self.scenes
         if self._fold[0] != seed:
-            fold = fold_of(sorted(self.objects), seed)
-            self._fold = seed, real_data(self.objects, fold, self.settings.counts)
+            fold = videos.fold_of(sorted(self.objects), seed)
+            self._fold = seed, videos.real_data(self.objects, fold, self.settings.counts)
         return self._fold[1]
 
     _fold: tuple[int | None, Any] = None, None  # the last one, which many parts need
@@ -185,16 +168,16 @@ class MotionRun(Run):
         data, effort = self.data(seed), self.settings.effort
         network, noise = self.network(seed), (self.noise, None)
         bench = Bench(network, noise, data.train, data.validation, effort, seed)
-        make = {AFFINE: affine, EACH: constant_each}.get(name)
+        make = {report.AFFINE: affine, report.EACH: constant_each}.get(name)
         ready = make(bench) if make else tuned(CONTENDERS[name], bench, self)
         found = {kind: predicted(ready, data.tests[kind], effort.batch) for kind in data.tests}
         target = {kind: pairs.target for kind, pairs in data.tests.items()}
-        kinds = {k: object_scores(p.mean, p.total_var, target[k]) for k, p in found.items()}
-        apart = told_apart({kind: p.total_var for kind, p in found.items()})
+        kinds = {k: report.object_scores(p.mean, p.total_var, target[k]) for k, p in found.items()}
+        apart = report.told_apart({kind: p.total_var for kind, p in found.items()})
         for kind, auroc in apart.items():
             kinds[kind]["auroc"] = auroc
         main = list(found)[:2]
-        together = object_scores(
+        together = report.object_scores(
             torch.cat([found[kind].mean for kind in main]),
             torch.cat([found[kind].total_var for kind in main]),
             torch.cat([target[kind] for kind in main]),
@@ -202,15 +185,15 @@ class MotionRun(Run):
         scores = {"all": {**together, "auroc": apart[main[1]]}, "kinds": kinds}
         return {"method": name, "seed": seed, "fit": ready.record, "scores": scores}
 
-    def field(self) -> Field:
+    def field(self) -> report.Field:
         """The first seed's network as a predictor of whole fields."""
-        return Field(self.network(0), self.noise, _RATE)
+        return report.Field(self.network(0), self.noise, _RATE)
 
     def dense(self) -> list[dict[str, object]]:
         """The dense methods against Monte Carlo, on a few objects of both kinds."""
         tests = list(self.data(0).tests.values())[:2]
         few = [pairs.at(slice(_SAMPLED // 2)) for pairs in tests]
-        return compared(self.field(), joined(few), self.settings.passes)
+        return report.compared(self.field(), joined(few), self.settings.passes)
 
     def steps(self) -> dict[str, Callable[[], object]]:
         """All parts, seed by seed."""
@@ -229,11 +212,11 @@ def run(options: Options) -> Path:
     flow = None if options.data is None else flow_source(options.data)
     work = MotionRun(options, settings)
     dense, *lines = work.finished(work.steps())
-    draw_arrows(work.field(), work.data(0).tests, work.path / "arrows.png")
-    return work.report({"flow": flow, "dense": dense, "lines": lines}, tables, draw)
+    report.draw_arrows(work.field(), work.data(0).tests, work.path / "arrows.png")
+    return work.report({"flow": flow, "dense": dense, "lines": lines}, report.tables, report.draw)
 
 
 def flow_source(folder: Path) -> str:
     """Where the true flow comes from."""
-    given = all(path.is_file() for video in find_videos(folder) for path in video.flows)
+    given = all(path.is_file() for video in videos.find_videos(folder) for path in video.flows)
     return "read from .flo files" if given else "computed by OpenCV's DIS"

@@ -89,6 +89,9 @@ def draw_scenes(count: int, seed: int, kind: str = "predictable") -> Scenes:
     draw = Draw(count, torch.Generator().manual_seed(seed))
     nature = _LIVELY if kind == "unpredictable" else _CALM
     past, anew, change = (_drawn(draw, nature) for _ in range(3))
+    names = [field.name for field in fields(Motion)]
+    # The same motion once more, changed a little.
+    future = Motion(**{n: _GOES_ON * getattr(change, n) - getattr(past, n) for n in names})
     angle, length = draw.uniform(0, 2 * torch.pi, WAVES), draw.uniform(6, 12, WAVES)
     return Scenes(
         center=draw.uniform(0.36, 0.64, 2),
@@ -98,7 +101,7 @@ def draw_scenes(count: int, seed: int, kind: str = "predictable") -> Scenes:
         wave=length.unsqueeze(-1) * torch.stack([angle.cos(), angle.sin()], -1),
         wave_phase=draw.uniform(0, 2 * torch.pi, WAVES),
         past=past,
-        future=_continued(past, change) if kind == "predictable" else anew,
+        future=future if kind == "predictable" else anew,
         camera=draw.normal(0.012, 2),
         # The object is brighter than what is behind it: a small network needs that to learn from
         # a thousand scenes where an object was.
@@ -117,12 +120,6 @@ def _drawn(draw: Draw, nature: _Nature) -> Motion:
         zoom=draw.normal(0.02),
         bend=nature.bend * draw.normal(1.0, WAVES, 2).clamp(-1.5, 1.5),
     )
-
-
-def _continued(past: Motion, change: Motion) -> Motion:
-    """The same motion once more, changed a little."""
-    names = [field.name for field in fields(Motion)]
-    return Motion(**{n: _GOES_ON * getattr(change, n) - getattr(past, n) for n in names})
 
 
 _CHUNK = 128  # scenes at once, to bound the memory

@@ -11,7 +11,7 @@ import numpy as np
 
 from howsure_lab.experiments.figures import COLORS, new_figure, save
 from howsure_lab.experiments.raptor.policy import MOTORS
-from howsure_lab.experiments.tables import Column, Summary, cells, markdown
+from howsure_lab.experiments.tables import Column, Summary, by_method, cells, markdown
 
 CASES = {"flight": "flight", "example": "the package's example"}
 _COLUMNS = (
@@ -23,33 +23,25 @@ _COLUMNS = (
 )
 
 
-def tables(results: Mapping[str, object]) -> list[str]:
+def tables(results: Mapping[str, Any]) -> list[str]:
     """The page's parts: the std against Monte Carlo, where it comes from, and how to read it."""
-    parts = ["### Motor commands\n", _accuracy(results), "### Variance by sensor\n"]
-    return [*parts, _shares(results), reading(results)]
-
-
-def _of(results: Mapping[str, Any], case: str) -> list[Mapping[str, Any]]:
-    return [line for line in results["lines"] if line["case"] == case]
-
-
-def _accuracy(results: Mapping[str, object]) -> str:
-    rows = []
+    lines = by_method(results["lines"], lambda line: line, "case")
+    commands = []
     for case, label in CASES.items():
-        lines = _of(results, case)
-        about = f"`{lines[0]['method']}`", str(lines[0]["points"])
-        rows.append([label, *about, *cells(lines, _COLUMNS)])
-    return markdown(["inputs", "method", "points", *(c.heading for c in _COLUMNS)], rows)
-
-
-def _shares(results: Mapping[str, Any]) -> str:
-    lines = {case: _of(results, case) for case in CASES}
-    rows = [
+        about = [f"`{lines[case][0]['method']}`", str(lines[case][0]["points"])]
+        commands.append([label, *about, *cells(lines[case], _COLUMNS)])
+    shares = [
         [sensor, f"{std:g}"]
         + [Summary.of(line["shares"][sensor] for line in lines[case]).text(2) for case in CASES]
         for sensor, std in results["settings"]["noise_std"].items()
     ]
-    return markdown(["sensor", "noise's std", *CASES.values()], rows)
+    return [
+        "### Motor commands\n",
+        markdown(["inputs", "method", "points", *(c.heading for c in _COLUMNS)], commands),
+        "### Variance by sensor\n",
+        markdown(["sensor", "noise's std", *CASES.values()], shares),
+        reading(results),
+    ]
 
 
 def reading(results: Mapping[str, Any]) -> str:
