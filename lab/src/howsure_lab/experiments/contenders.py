@@ -57,19 +57,12 @@ CONTENDERS = {
     "ours_tau": Contender("the paper + residual_var", "sampled_adf", fit_residual_var=True),
     "noise_sampling": Contender("Monte Carlo", "noise_sampling", fit_residual_var=False),
     "gradients_dropout": Contender(
-        "howsure: gradients + dropout rate",
-        "gradients",
-        fit_residual_var=True,
-        prediction="network",
+        "howsure: gradients + dropout rate", "gradients", "dropout", True, prediction="network"
     ),
     "gradients": Contender("howsure: gradients + posterior", "auto", fit="auto", prediction=None),
     "ensemble": Contender("five networks, constant variance", "constant", members=MEMBERS),
     "ensemble_gradients": Contender(
-        "five networks, each with howsure",
-        "auto",
-        fit="auto",
-        prediction=None,
-        members=MEMBERS,
+        "five networks, each with howsure", "auto", fit="auto", prediction=None, members=MEMBERS
     ),
 }
 RELEASED_VAR = 1e-4

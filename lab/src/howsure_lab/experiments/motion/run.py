@@ -120,6 +120,8 @@ class Settings:
 class MotionRun(Run):
     """The parts of a run; data and networks are made when a part needs them."""
 
+    _fold: tuple[int | None, Any] = None, None  # the last one that was made, and its data
+
     @cached_property
     def objects(self) -> dict[str, videos.Objects]:
         """The objects of all real videos."""
@@ -141,8 +143,6 @@ class MotionRun(Run):
             fold = videos.fold_of(sorted(self.objects), seed)
             self._fold = seed, videos.real_data(self.objects, fold, self.settings.counts)
         return self._fold[1]
-
-    _fold: tuple[int | None, Any] = None, None  # the last one, which many parts need
 
     def network(self, seed: int) -> nn.Module:
         """The plain network, trained from this seed; for real videos on scenes first."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 GRAVITY = 9.81
+_SPINS = np.array([1.0, -1.0, 1.0, -1.0])  # the sign of each rotor's torque about z
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,6 @@ class Vehicle:
             )
 
     @cached_property
-    def spins(self) -> Array:  # (4,)
-        """The sign of each rotor's torque about z."""
-        return np.array([1.0, -1.0, 1.0, -1.0])
-
-    @cached_property
     def rotors(self) -> Array:  # (3, 4)
         """Where the rotors are, front left first, then counter-clockwise seen from above."""
         angles = np.pi / 4 + np.pi / 2 * np.arange(4)
@@ -81,7 +77,7 @@ class Vehicle:
     def allocation(self) -> Array:  # (4, 4)
         """Maps the four thrusts to (collective thrust, moment)."""
         x, y, _ = self.rotors
-        return np.stack([np.ones(4), y, -x, self.spins * self.yaw_factor / self.thrust_factor])
+        return np.stack([np.ones(4), y, -x, _SPINS * self.yaw_factor / self.thrust_factor])
 
     @cached_property
     def inverse_allocation(self) -> Array:  # (4, 4)
@@ -179,7 +175,7 @@ def wrench(
     force = rotor_forces(vehicle, air_velocity, rates, speeds)
     # Moments are r x F, velocities w x r: by (w x r) . F = w . (r x F) the same map, transposed.
     moment = vehicle.rotor_motion.T @ force.reshape(12, -1)
-    moment[2] += (vehicle.spins * vehicle.yaw_factor) @ (speeds * speeds)
+    moment[2] += (_SPINS * vehicle.yaw_factor) @ (speeds * speeds)
     total = force.sum(1)
     if any(vehicle.air.body_drag):
         # -c |u| u, with one c per axis.

@@ -41,25 +41,20 @@ TITLES = {
 
 def tables(results: Mapping[str, Any]) -> list[str]:
     """The page's parts: a table for every regime, and how to read them."""
-    parts = []
-    for regime, title in TITLES.items():
-        paper = PAPER if regime == "normal" else None
-        parts += [f"### {title}\n", _table(results["lines"], regime, paper)]
-    return [*parts, READING]
-
-
-def _table(lines: Sequence[Mapping[str, Any]], regime: str, paper: Mapping[str, str] | None) -> str:
-    def cells(line: Mapping[str, Any]) -> dict[str, float]:
-        rmse, share = (
-            {maneuver: line[key][f"{regime} {maneuver}"] for maneuver in MANEUVERS}
-            for key in ("rmse", "share")
-        )
-        return {**rmse, "share": statistics.fmean(share.values())}
-
     columns = [Column(maneuver, f"{maneuver}, m") for maneuver in MANEUVERS]
     columns.append(Column("share", "network's share", 2))
-    runs = by_method(lines, cells, "policy")
-    return method_table(runs, columns, labels=LABELS, paper=paper)
+    parts = []
+    for regime, title in TITLES.items():
+        cases = {f"{regime} {maneuver}": maneuver for maneuver in MANEUVERS}
+
+        def scores(line: Mapping[str, Any], cases: Mapping[str, str] = cases) -> dict[str, float]:
+            share = statistics.fmean(line["share"][case] for case in cases)
+            return {**{name: line["rmse"][case] for case, name in cases.items()}, "share": share}
+
+        runs = by_method(results["lines"], scores, "policy")
+        paper = PAPER if regime == "normal" else None
+        parts += [f"### {title}\n", method_table(runs, columns, labels=LABELS, paper=paper)]
+    return [*parts, READING]
 
 
 READING = """\

@@ -276,8 +276,8 @@ class Pilot:
         each_policy = zip(*(part.split(len(self.cases)) for part in known), strict=True)
         for name, parts in zip(self.policies, each_policy, strict=True):
             policy = POLICIES[name]
-            # A policy without a source does not ask how sure the network is.
-            sure = getattr(self.models, policy.source.replace("network", "dropout"))
+            # A policy of the plain network does not ask how sure it is, and gets any.
+            sure = getattr(self.models, "dropout" if policy.source == "network" else policy.source)
             decision = policy.decide(sure, Known(*parts), self.memory.get(name))
             self.memory[name] = decision.memory
             decisions.append(decision)

@@ -44,17 +44,13 @@ class Textures:
 
     def fine(self, x: Tensor, y: Tensor) -> Tensor:
         """Grain with cells of 0.3 x 0.6 meters."""
-        return self._at(x / 0.3, y / 0.6)
+        return self.at(x / 0.3, y / 0.6)
 
     def coarse(self, x: Tensor, y: Tensor) -> Tensor:
         """Patches with cells of 3 x 4 meters, in two octaves."""
-        return 0.65 * self._at(x / 3 + 17.3, y / 4 + 5.1) + 0.35 * self._at(x / 1.1, y / 1.7)
+        return 0.65 * self.at(x / 3 + 17.3, y / 4 + 5.1) + 0.35 * self.at(x / 1.1, y / 1.7)
 
-    def skyline(self, column: Tensor) -> Tensor:
-        """A height for each image column."""
-        return self._at(12 * column + 40.5, torch.full_like(column, 30.5))
-
-    def _at(self, x: Tensor, y: Tensor) -> Tensor:  # (n, rows, columns)
+    def at(self, x: Tensor, y: Tensor) -> Tensor:  # (n, rows, columns)
         """The pattern at positions in cells, which broadcast to each other."""
         place = torch.stack(torch.broadcast_tensors(x % _CELLS, y % _CELLS), -1)
         place = place.expand(self.grid.shape[0], *place.shape[1:]) * 2 / _CELLS - 1
@@ -217,7 +213,11 @@ class _View:
 
 
 def _rendered(scenes: Scenes, size: int) -> Tensor:
-    view = _view(scenes, size)
+    centers = (torch.arange(size) + 0.5) / size
+    row, column = centers.view(1, size, 1), centers.view(1, 1, size) - 0.5
+    below = row - (_HORIZON + _column(scenes.pitch))
+    depth = (_HEIGHT * _FOCAL / below.clamp(min=1e-6)).clamp(max=_FAR)
+    view = _View(row, column, below, depth, column * depth / _FOCAL)
     textures = Textures.of(scenes.seed)
     ground = _ground(scenes, view, textures)
     image = torch.where(view.below > 0, ground, _above(view, textures))
@@ -230,14 +230,6 @@ def _rendered(scenes: Scenes, size: int) -> Tensor:
 def _column(values: Tensor) -> Tensor:  # (n,) -> (n, 1, 1)
     """One number per scene, for all its pixels."""
     return values.view(-1, 1, 1)
-
-
-def _view(scenes: Scenes, size: int) -> _View:
-    centers = (torch.arange(size) + 0.5) / size
-    row, column = centers.view(1, size, 1), centers.view(1, 1, size) - 0.5
-    below = row - (_HORIZON + scenes.pitch.view(-1, 1, 1))
-    depth = (_HEIGHT * _FOCAL / below.clamp(min=1e-6)).clamp(max=_FAR)
-    return _View(row, column, below, depth, column * depth / _FOCAL)
 
 
 def _ground(scenes: Scenes, view: _View, textures: Textures) -> Tensor:
@@ -274,7 +266,7 @@ def _above(view: _View, textures: Textures) -> Tensor:
     """Sky with clouds, and hills at the horizon."""
     clouds = textures.coarse(20 * view.column, 14 * view.row)
     sky = 0.7 + 0.15 * (1 - view.row) + 0.25 * (clouds - 0.5)
-    height = 0.13 * textures.skyline(view.column)
+    height = 0.13 * textures.at(12 * view.column + 40.5, torch.full_like(view.column, 30.5))
     return torch.where(-view.below < height, 0.28 + 0.12 * clouds, sky)
 
 
