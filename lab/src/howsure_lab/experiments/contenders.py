@@ -57,7 +57,10 @@ CONTENDERS = {
     "ours_tau": Contender("the paper + residual_var", "sampled_adf", fit_residual_var=True),
     "noise_sampling": Contender("Monte Carlo", "noise_sampling", fit_residual_var=False),
     "gradients_dropout": Contender(
-        "howsure: gradients + dropout rate", "gradients", "dropout", True, prediction="network"
+        "howsure: gradients + dropout rate",
+        "gradients",
+        fit_residual_var=True,
+        prediction="network",
     ),
     "gradients": Contender("howsure: gradients + posterior", "auto", fit="auto", prediction=None),
     "ensemble": Contender("five networks, constant variance", "constant", members=MEMBERS),
