@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import Case, source, without_torchaudio
+from measure import Case
+from packages import hugging_face, normal, of, shipped, source
 from torch import Tensor, nn
-
-
-def normal(*shape: int) -> Callable[[], Tensor]:
-    """Standard normal inputs."""
-    return lambda: torch.randn(shape, generator=torch.Generator().manual_seed(1))
-
-
-def of(path: str) -> Any:
-    """A class or function of a package."""
-    module, _, name = path.partition(":")
-    return operator.attrgetter(name)(importlib.import_module(module))
-
-
-def shipped(path: str, *args: Any, **options: Any) -> Callable[[], nn.Module]:
-    """A class or function of a package, called."""
-
-    def build() -> nn.Module:
-        without_torchaudio()
-        return of(path)(*args, **options)
-
-    return build
 
 
 def vit(file: str, name: str, **options: Any) -> Callable[[], nn.Module]:
     """A class of a file of vit-pytorch, whose `__init__` asks for torchvision."""
     return lambda: getattr(source("vit_pytorch", file), name)(**options)
-
-
-def hugging_face(name: str, **options: Any) -> Callable[[], nn.Module]:
-    """A model of transformers from a configuration: "Bert:ForSequenceClassification"."""
-    family, _, head = name.partition(":")
-    config, model = f"transformers:{family}Config", f"transformers:{family}{head}"
-    return lambda: of(model)(of(config)(**options))
 
 
 class Call(nn.Module):

