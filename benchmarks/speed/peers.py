@@ -331,6 +331,7 @@ PEER_CASES = (
 GRADIENTS = "howsure, gradients"
 INPUTS = 20
 _MONTE_CARLO = (20, 200, 1000)
+_POINTS = (8, 4, 32)
 
 
 def measure_peers(name: str, *, quick: bool, **_: Any) -> dict[str, Any]:
@@ -386,8 +387,9 @@ def _noise(network: str, count: int) -> Compared:
     if picked.name in ("noise_sampling", "mc_dropout"):
         by_default[f"howsure, by default: {setup.samples} samples"] = ours("auto")
     ways = {
-        f"{GRADIENTS}, 8 points": ours("gradients", samples=8),
-        f"{GRADIENTS}, 4 points": ours("gradients", samples=4),
+        **{f"{GRADIENTS}, {n} points": ours("gradients", samples=n) for n in _POINTS},
+        "howsure, linear": ours("linear"),
+        "howsure, 200 samples": ours("noise_sampling", samples=200),
         **by_default,
         "howsure, ADF": ours("adf"),
         **{

@@ -73,6 +73,10 @@ _CHOICES: dict[str, Callable[[Sequence[Any], Tensor], Tensor]] = {
 }
 
 
+# Operations that return the largest or smallest of many numbers, besides those that say its place.
+_EXTREMES = frozenset(
+    "amax amin max min maximum minimum max_pool1d max_pool2d max_pool3d mkldnn_max_pool2d".split()  # noqa: SIM905
+)
 # Operations that are linear in what owes to the noise, if a single operand of them does.
 _LINEAR = frozenset(
     """
@@ -124,18 +128,20 @@ class _Flow:
     Attributes:
         choice: By way of what chooses.
         bend: By way of what chooses or is not linear.
+        is_multiplied: Whether it owes something to multipliers of units.
     """
 
     choice: _Way
     bend: _Way
+    is_multiplied: bool
 
     def __or__(self, other: _Flow) -> _Flow:
         """Of a tensor that was written in part."""
-        return _Flow(self.choice | other.choice, self.bend | other.bend)
+        is_multiplied = self.is_multiplied or other.is_multiplied
+        return _Flow(self.choice | other.choice, self.bend | other.bend, is_multiplied)
 
 
-_NOISE = _Flow(_Way(is_free=True, is_marked=False), _Way(is_free=True, is_marked=False))
-_CHOSEN = _Flow(_Way(is_free=False, is_marked=True), _Way(is_free=False, is_marked=True))
+_FREE, _MARKED = _Way(is_free=True, is_marked=False), _Way(is_free=False, is_marked=True)
 
 
 def _onward(ways: Sequence[_Way], *, is_narrow: bool, is_marking: bool) -> _Way:
@@ -151,20 +157,23 @@ class Choices(TorchDispatchMode):
     Attributes:
         chosen: What every narrow operation has chosen, (rows of the batch, numbers).
         reads: How many real numbers that owe something to the noise became Python's.
+        ranks_multiplied: Whether units with multipliers are compared with each other, as in a
+            maximum of them.
         output: What the pass returned.
     """
 
-    def __init__(self, noise: Sequence[Tensor], batch: int) -> None:
-        """Prepares a pass of so many rows with some noise."""
+    def __init__(self, z: Sequence[Tensor], batch: int, inputs: int) -> None:
+        """Prepares a pass of so many rows; the random numbers of the inputs come first in z."""
         super().__init__()
         self.chosen: list[Tensor] = []
         self.reads = 0
+        self.ranks_multiplied = False
         self.output: Tensor | None = None
         self._batch = batch
         # By memory, so that views are what they show; it is held until the pass has ended.
         self._flows: dict[int, tuple[object, _Flow]] = {}
-        for z in noise:
-            self._note(z, _NOISE)
+        for number, numbers in enumerate(z):
+            self._note(numbers, _Flow(_FREE, _FREE, is_multiplied=number >= inputs))
 
     def by_row(self) -> Tensor:  # (rows of the batch, numbers)
         """All that was chosen; NaN counts as 0."""
@@ -225,10 +234,12 @@ class Choices(TorchDispatchMode):
         """What a result owes to the noise; notes what was chosen."""
         rows = self._by_row(out)
         is_narrow = rows is not None and rows.shape[1] <= NARROW
+        is_multiplied = any(flow.is_multiplied for flow in flows)
+        self.ranks_multiplied |= is_multiplied and (has_places or name in _EXTREMES)
         if not _is_real(out):
             if is_narrow and rows is not None:
                 self.chosen.append(rows)
-            return _CHOSEN
+            return _Flow(_MARKED, _MARKED, is_multiplied)
         choices = [flow.choice for flow in flows]
         is_choice = has_places or name in _CHOICES
         choice = _onward(choices, is_narrow=is_narrow, is_marking=is_choice)
@@ -239,7 +250,7 @@ class Choices(TorchDispatchMode):
         is_linear = name in _SUMS or (name in _LINEAR and len(flows) == 1)
         bends = [flow.bend for flow in flows]
         bend = _onward(bends, is_narrow=is_narrow, is_marking=is_choice or not is_linear)
-        return _Flow(choice, bend)
+        return _Flow(choice, bend, is_multiplied)
 
     def _by_row(self, tensor: Tensor) -> Tensor | None:
         """The tensor with one row for each of the batch, in front; `None` if it has none."""
@@ -268,9 +279,16 @@ def _memory(tensor: Tensor) -> int:
 
 
 def choices_at(
-    function: Callable[[Sequence[Tensor]], Tensor], z: Sequence[Tensor], batch: int
+    function: Callable[[Sequence[Tensor]], Tensor],
+    z: Sequence[Tensor],
+    batch: int,
+    inputs: int | None = None,
 ) -> Choices:
-    """What a function of noise chooses in one pass of so many rows."""
-    with torch.no_grad(), Choices(z, batch) as choices:
+    """What a function of noise chooses in one pass of so many rows.
+
+    The first of z, by default all, belong to the inputs, the others to multipliers.
+    """
+    inputs = len(z) if inputs is None else inputs
+    with torch.no_grad(), Choices(z, batch, inputs) as choices:
         choices.output = function(z)
     return choices

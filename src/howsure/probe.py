@@ -134,7 +134,7 @@ def probe_gradients(setup: Setup, x: Any) -> Probe:
         probe,
         hides_gradients=hides,
         hides_in_rows=bool(hidden.any()),
-        needs_masks=not hides and _needs_masks(problem),
+        needs_masks=not hides and followed.may_need_masks and _needs_masks(problem),
         chooses=followed.chooses,
         bends=followed.bends,
     )
@@ -186,11 +186,13 @@ class _Followed(Problem):
         chooses: Whether few numbers of a row choose what it returns, or Python reads one of them.
         bends: Whether they choose it or pass a function that is not linear, among many random
             numbers, of which few points show little.
+        may_need_masks: Whether units with multipliers are compared, or nothing could be followed.
     """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.setup, problem.x, problem.probe, problem.sources)
         self.chooses = self.bends = False
+        self.may_need_masks = True
         # Compiled operations are not seen.
         self._is_done = unwrap_compiled(problem.setup.model) is not problem.setup.model
 
@@ -205,13 +207,14 @@ class _Followed(Problem):
         batch = len(first[0]) * first[0].shape[1]
         run = super().__call__
         try:
-            choices = choices_at(lambda points: run(points, rows), first, batch)
+            choices = choices_at(lambda points: run(points, rows), first, batch, self.inputs)
         except Exception:  # What cannot be looked at runs without.
             return run(z, rows)
         # A call that is one input may read a number of it for many reasons, such as to end a loop.
         has_rows_read = self.probe.layout is not Layout.SINGLE and choices.reads >= batch
         self.chooses = choices.decide or has_rows_read
         self.bends = choices.bend and self.elements > FEW_ELEMENTS
+        self.may_need_masks = choices.ranks_multiplied
         assert choices.output is not None
         return torch.cat([choices.output, run(others, rows)])
 
