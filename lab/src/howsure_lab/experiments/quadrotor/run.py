@@ -36,11 +36,11 @@ class Settings:
 def flight_of_seed(settings: Settings, folder: RunFolder, seed: int) -> dict[str, object]:
     """All policies in all cases, with the networks of one seed."""
     models, about = prepared(settings.preparation, seed, folder)
-    trial = flown(models, CASES, settings.seconds, seed, tuple(POLICIES))
+    trial = flown(models, settings.seconds, seed)
     rmse, shares = trial.flight.rmse(settings.settled), trial.shares.mean(0)
     lines, paths = [], {}
-    for policy in POLICIES:
-        index = {case.name: trial.index(policy, case) for case in CASES}
+    for k, policy in enumerate(POLICIES):
+        index = {case.name: k * len(CASES) + j for j, case in enumerate(CASES)}
         lines.append(
             {
                 "seed": seed,

@@ -213,19 +213,12 @@ POLICIES = {
 LABELS = {name: policy.label for name, policy in POLICIES.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class Trial:
+class Trial(NamedTuple):
     """What was flown; vehicles are ordered by policy, then by case."""
 
     flight: Flight
     shares: Array  # (steps, n), the network's share in the correction
     stds: Array  # (steps, n), the network's mean std in its units
-    policies: tuple[str, ...]
-    cases: tuple[Case, ...]
-
-    def index(self, policy: str, case: Case) -> int:
-        """The index of the vehicle that flies `case` by `policy`."""
-        return self.policies.index(policy) * len(self.cases) + self.cases.index(case)
 
 
 @dataclass(eq=False)
@@ -233,8 +226,6 @@ class Pilot:
     """Corrects all vehicles at every step, and keeps what it decided."""
 
     models: Models
-    policies: tuple[str, ...]
-    cases: tuple[Case, ...]
     generator: np.random.Generator
     memory: dict[str, Any] = field(default_factory=dict)
     shares: list[Array] = field(default_factory=list)
@@ -244,7 +235,7 @@ class Pilot:
     def __call__(self, time: float, state: Array, wind: Array) -> Array:  # (6, n)
         """The correction of every vehicle, in the body's frame."""
         exact = read(FULL_PHYSICS, state, self.generator)
-        cases = self.cases * len(self.policies)
+        cases = CASES * len(POLICIES)
         seen, own = (
             torch.from_numpy(exact + faults(cases, time, shared=shared)).float()
             for shared in (False, True)
@@ -260,7 +251,7 @@ class Pilot:
         """Mean, variance and novelty for each vehicle, as its policy asks: they cost time."""
         mean = self.models.network(seen)
         var, novelty = torch.full_like(mean, torch.nan), torch.full_like(mean[:, 0], torch.nan)
-        sources = [POLICIES[name].source for name in self.policies for _ in self.cases]
+        sources = [policy.source for policy in POLICIES.values() for _ in CASES]
         for source in sorted(set(sources) - {"network"}):
             rows = torch.tensor([each == source for each in sources])
             found = getattr(self.models, source).sure(seen[rows])
@@ -273,9 +264,8 @@ class Pilot:
 
     def _decided(self, known: Known) -> Tensor:  # (n, 6)
         decisions = []
-        each_policy = zip(*(part.split(len(self.cases)) for part in known), strict=True)
-        for name, parts in zip(self.policies, each_policy, strict=True):
-            policy = POLICIES[name]
+        each_policy = zip(*(part.split(len(CASES)) for part in known), strict=True)
+        for (name, policy), parts in zip(POLICIES.items(), each_policy, strict=True):
             # A policy of the plain network does not ask how sure it is, and gets any.
             sure = getattr(self.models, "dropout" if policy.source == "network" else policy.source)
             decision = policy.decide(sure, Known(*parts), self.memory.get(name))
@@ -285,14 +275,11 @@ class Pilot:
         return torch.cat([decision.correction for decision in decisions])
 
 
-def flown(
-    models: Models, cases: Sequence[Case], seconds: float, seed: int, policies: Sequence[str]
-) -> Trial:
+def flown(models: Models, seconds: float, seed: int) -> Trial:
     """Flies every policy in every case; all policies meet the same wind."""
     generator = np.random.default_rng(seed)
-    repeated = [*range(len(cases))] * len(policies)
-    wind = gusts(cases, generator).chosen(repeated)
-    pilot = Pilot(models, tuple(policies), tuple(cases), generator)
-    flight = fly(World(trajectories(cases).chosen(repeated), wind=wind), seconds, pilot)
-    shares, stds = np.stack(pilot.shares), np.stack(pilot.stds)
-    return Trial(flight, shares, stds, pilot.policies, pilot.cases)
+    repeated = [*range(len(CASES))] * len(POLICIES)
+    wind = gusts(CASES, generator).chosen(repeated)
+    pilot = Pilot(models, generator)
+    flight = fly(World(trajectories(CASES).chosen(repeated), wind=wind), seconds, pilot)
+    return Trial(flight, np.stack(pilot.shares), np.stack(pilot.stds))
