@@ -94,7 +94,7 @@ def draw_figures(lines: Sequence[Mapping[str, Any]], data: SteeringData, folder:
         plots.sparsification(errors, variances, ax=left)
         plots.reliability(shown, pairs.y, ax=right)
     left.set_title("What is gained by leaving out the least sure")
-    right.set_title("Are intervals as wide as they should be?")
+    right.set_title("Are predicted quantiles where they should be?")
     save(figure, folder / "curves.png")
     _draw_gallery(first, data, folder / "gallery.png")
 
