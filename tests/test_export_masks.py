@@ -6,7 +6,8 @@ from torch import nn
 
 import howsure as hs
 from exports import EXPORTED, needs_onnx
-from howsure.deploy.export import ExportError, differences, export, read_metadata
+from howsure.deploy.agreement import differences
+from howsure.deploy.export import ExportError, export, read_metadata
 from nets import perceptron, small_image_net
 
 pytestmark = EXPORTED

@@ -111,7 +111,7 @@ def made(monkeypatch):
     """A list that grows by one with every program."""
     made, compiled_graph = [], program.compiled_graph
     monkeypatch.setattr(
-        program, "compiled_graph", lambda *args: made.append(1) or compiled_graph(*args)
+        program, "compiled_graph", lambda *a, **k: made.append(1) or compiled_graph(*a, **k)
     )
     return made
 

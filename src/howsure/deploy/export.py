@@ -27,6 +27,7 @@ from torch.fx import GraphModule
 import howsure
 from howsure.arrays import key_text, paths
 from howsure.calibrate.calibrators import CalibratedPrediction
+from howsure.deploy.agreement import allowed, differences
 from howsure.deploy.tracing import BatchSizeMattersError, for_any_batch, traced
 from howsure.errors import ExportError, NoRuleError, import_extra, warn
 from howsure.estimators.sampling import MOST_SAMPLES
@@ -48,8 +49,6 @@ FIELDS = ("mean", "data_var", "model_var")
 MASKS = ("fixed", "inputs")
 # The name of a file's description.
 KEY = "howsure"
-# Largest relative difference to eager; see `differences`.
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 # Runs a file as a user would.
 Run = Callable[[Sequence[Tensor]], list[Tensor]]
 
@@ -546,7 +545,7 @@ def compare(flat: FlatPrediction, batch: int | None, run: Run, path: Path) -> fl
         expected = flat.eager(tensors)
         relative = differences(expected, run(tensors))
         for name, output, difference in zip(flat.outputs, expected, relative, strict=True):
-            if not difference <= _allowed(output):
+            if not difference <= allowed(output):
                 raise ExportError(
                     f"`{path.name}` gives another `{name}` than the wrapper for {size} inputs, by "
                     f"{difference:.1e} of its largest value; it was not written. Please report "
@@ -561,47 +560,8 @@ def _warn_of_samples(flat: FlatPrediction) -> None:
     tensors = [port.example for port in flat.inputs]
     expected = flat.with_samples(tensors)
     relative = differences(expected, flat.eager(tensors))
-    if any(r > _allowed(output) for r, output in zip(relative, expected, strict=True)):
+    if any(r > allowed(output) for r, output in zip(relative, expected, strict=True)):
         warn(
             "The wrapper samples rows of the example whose gradients cannot be relied on; a file "
             f"cannot, and differs there by up to {max(relative):.0%} of the largest variance."
         )
-
-
-def differences(expected: Sequence[Tensor], written: Sequence[Tensor]) -> list[float]:
-    """max |a - b| of all means, then data variances, then model variances, relative to a scale.
-
-    That of a mean is the largest mean or std, that of a variance the largest total variance: a part
-    of the variance that is 0, or nearly, is no scale for itself. Another shape is infinitely far.
-
-    Where samples are almost equal, their variance is rounding: if means move by d, it moves by at
-    most d**2 + 2 d std. Such a difference counts at most as what is allowed.
-    """
-    count = len(expected) // 3
-    means, data, model = (expected[k * count : (k + 1) * count] for k in range(3))
-    totals = [_largest(one + two) for one, two in zip(data, model, strict=True)]
-    stds = [total**0.5 for total in totals]
-    scales = [*(max(_largest(m), s) for m, s in zip(means, stds, strict=True)), *totals, *totals]
-    # How far the rounding of many operations may move a mean.
-    moved = 10 * torch.finfo(expected[0].dtype).eps * max(map(_largest, means), default=0.0)
-    relative: list[float] = []
-    for number, (a, b, scale) in enumerate(zip(expected, written, scales, strict=True)):
-        if a.shape != b.shape:
-            relative.append(float("inf"))
-            continue
-        b = b.to(a)
-        apart = torch.where(a == b, 0, (a - b).abs())  # infinities that are equal
-        difference = _largest(apart) / max(scale, torch.finfo(a.dtype).tiny)
-        is_variance = number >= count
-        if is_variance and bool((apart <= moved * (moved + 2 * a.clamp(min=0).sqrt())).all()):
-            difference = min(difference, _allowed(a))
-        relative.append(difference)
-    return relative
-
-
-def _allowed(output: Tensor) -> float:
-    return _TOLERANCE.get(output.dtype, 1e-2)
-
-
-def _largest(tensor: Tensor) -> float:
-    return float(tensor.abs().max()) if tensor.numel() else 0.0
