@@ -264,8 +264,8 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
         looks = probe.chooses or probe.hides_in_rows
     made = Program(state, run, frozen, rows, looks)
     can_compare = not (looks and is_sampled_eagerly(setup, x))
-    # Compilers have errors, too: with constant kernels that of torch 2.13 makes the data variance of
-    # 20 masks through a ResNet-18, 8 images of 112 x 112, 12 % too small.
+    # Compilers have errors, too: with constant kernels that of torch 2.13 makes the data variance
+    # of 20 masks through a ResNet-18, 8 images of 112 x 112, 12 % too small.
     for freezing in (True, False):
         program = compiled_graph(graph, tensors, freezing=freezing)
         if not can_compare or _agrees(made, x, eager):
