@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from howsure.estimators.designs import FEW_ELEMENTS, POINTS, Forms
+from howsure.estimators.designs import FEW_ELEMENTS, Forms
 from howsure.estimators.gradients import COMPARED, MANY_POINTS, Estimate, Sums, at_least
 from howsure.prediction import CONSTANT, Budget, Details, Source
 from howsure.trees import has_values, outside_tracing
@@ -36,7 +36,7 @@ _LEFT = 0.3
 _BENT = 0.1
 # Where outputs vary less than the gradients say by such a factor, further samples are looked at;
 # some of them have to confirm half of it. By chance they do so in 0.8 % of 4,560 rows of four
-# networks at 8 points, and in 0.6 % at the 4 of a single block.
+# networks at 8 points, and in 0.6 % at 4, a single block. One with multipliers has 4 of these.
 _LESS, _LESS_OF_ONE_BLOCK, _CONFIRMED = 12.0, 60.0, 3.0
 # A share of the squared gradient that is most of it.
 _MOST_OF_IT = 0.8
@@ -310,7 +310,7 @@ def _margins(
     is no larger than the root mean square of theirs.
     """
     points = len(forms.variance) * blocks
-    step, less, others = float(_most_spread(points)), _most_excess(points), points - 1
+    step, less, others = float(_most_spread(points)), _most_excess(blocks), points - 1
     rows = [
         # average, squares, change, explained, unexplained, variation, variance
         [0, -1 / others, 0, 0, 0, 0, step],  # steps
@@ -365,7 +365,7 @@ def doubts(
     if estimate.most_points >= MANY_POINTS:
         left = (change - explained).abs() > _LEFT * change + least
         suspected = suspected | left
-    is_excessive = variance > _most_excess(estimate.most_points) * spread
+    is_excessive = variance > _most_excess(estimate.most_blocks) * spread
     flat = (variance == 0) | (is_excessive & (variance > rounding))
     dominated = is_dominated(estimate) & (variance > rounding)
     bent = torch.zeros_like(flat)
@@ -374,8 +374,8 @@ def doubts(
     return Reliability(contradicted, suspected[..., 0], flat, dominated, bent, rounding, variance)
 
 
-def _most_excess(points: int) -> float:
-    return _LESS if points > POINTS else _LESS_OF_ONE_BLOCK
+def _most_excess(blocks: int) -> float:
+    return _LESS if blocks > 1 else _LESS_OF_ONE_BLOCK
 
 
 def _most_spread(points: float | Tensor) -> float | Tensor:
