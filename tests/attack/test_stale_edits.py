@@ -109,7 +109,9 @@ def check_compiled(name, method):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sure = check_not_stale(name, method, compiled=True)
-    assert any(run is not None for run in sure._compiled.programs.values())
+    # An edit may leave a row without gradients, which eager samples.
+    is_sampled = any("were sampled" in note for note in sure(X).notes)
+    assert is_sampled or any(run is not None for run in sure._compiled.programs.values())
 
 
 @needs_compiler
