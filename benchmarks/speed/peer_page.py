@@ -86,13 +86,16 @@ def _cheapest(cases: dict[str, Any]) -> str:
             rows.append([name, *cells])
     header = [text for limit in _LIMITS for text in (f"within {100 * limit:.0f} %", "howsure")]
     behind = [factor for factor in factors if factor > 1]
+    span = f"{min(behind):.2f} to {max(behind):.2f}" if behind else ""
+    others = f"; in the others it takes {span} times as long" if behind else ""
     return (
         "### The cheapest way\n\nThe cheapest of the ways above whose error is at most 10 % and at "
         "most 5 %, with its cost in plain forwards; and that of howsure.\n\n"
         + markdown(["", *header], rows, wide=True)
-        + f"\n\nhowsure is the cheapest way in {len(factors) - len(behind)} of {len(factors)} "
-        f"cells. In the others it takes {min(behind):.2f} to {max(behind):.2f} times as long. "
-        "Where 10 % is enough and the network nearly linear over its noise, one gradient at the "
+        + "\n\n"
+        + f"howsure is the cheapest way in {len(factors) - len(behind)} of {len(factors)} "
+        + f"cells{others}. "
+        + "Where 10 % is enough and the network nearly linear over its noise, one gradient at the "
         "input is cheapest. `distprop` is that alone; howsure's `linear` also looks in its first "
         "call whether the tangent holds, and in every call whether the model is still the same and "
         "its outputs are numbers. On networks whose forward pass takes a tenth of a millisecond "

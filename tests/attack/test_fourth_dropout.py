@@ -52,7 +52,7 @@ def in_time(name, var):
 
 # Steps that few or none of the points cross, by up to 0.45 of the std (docs/attack.md).
 LIMITS = {
-    *product(["beside, wide"], ["top mask"], ["8 points", "64 points", "auto"]),
+    *product(["beside, wide"], ["top mask"], ["8 points", "auto"]),
     *product(["beside, wide"], ["threshold"], ["8 points", "auto"]),
     ("gate", "numpy", "256 points"),
     ("dropped", "step", "samples"),

@@ -52,7 +52,9 @@ class Data:
     """A prediction whose std is that of the sensor alone."""
 
     def __init__(self, p):
-        self.mean, self.data_var, self.std = p.mean, p.data_var, p.data_var.sqrt()
+        is_noise = [kind == "input" for kind in p.budget().kinds]
+        self.mean, self.data_var = p.mean, p.budget().variances[is_noise].sum(0)
+        self.std = self.data_var.sqrt()
         self.std_error, self.notes, self.method = p.std_error, p.notes, p.method
 
 
