@@ -125,6 +125,8 @@ _MARKS = {
     "howsure, gradients": ("o-", 0),
     "howsure, by default": ("*", 0),
     "howsure, ADF": ("s", 4),
+    "howsure, linear": ("d", 0),
+    "howsure, 200 samples": ("h", 0),
     "howsure": ("P", 0),
     "Monte Carlo": ("o-", 1),
     "distprop": ("D", 2),
