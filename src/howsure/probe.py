@@ -46,9 +46,9 @@ CHECKING = "howsure: checking {what}, once for inputs of this shape."
 _ROWS = 8
 _ELEMENTS = 2**17
 # Passes with masks, over few rows, by which the average log std is known to 0.08 or better: it
-# differs by at most 0.15 where multipliers stand for dropout, by 0.3 to 0.5 for a maximum over
-# dropped units. As many as need not be doubted after fewer.
-_MASKS, _FEWEST_MASKS, _MASKED_ROWS, _MASKED_GAP = 256, 64, 4, 0.25
+# differs by at most 0.15 where multipliers stand for dropout, by 0.2 to 0.5 for a maximum over
+# dropped units. Fewer where these leave no doubt.
+_MASKS, _FEWEST_MASKS, _MASKED_ROWS, _MASKED_GAP = 256, 64, 4, 0.15
 # Pixels from which channels last pay (ResNet-18, forward and backward pass of 8 points: 1.18 times
 # the time at 32 x 32, 1.07 at 128 x 128, 0.79 at 224 x 224).
 _LARGE_IMAGE = 2**15
@@ -127,14 +127,15 @@ def probe_gradients(setup: Setup, x: Any) -> Probe:
     try:
         with say_if_slow(CHECKING.format(what="whether the model's gradients are right")):
             hidden = hides_gradients(followed, *some_rows(problem))
+            hides = bool((2 * hidden.sum(1) > hidden.shape[1]).any())
+            needs_masks = not hides and followed.may_need_masks and _needs_masks(problem)
     except (RuntimeError, TypeError):  # There is no backward pass; a call will say so.
         return probe
-    hides = bool((2 * hidden.sum(1) > hidden.shape[1]).any())
     return replace(
         probe,
         hides_gradients=hides,
         hides_in_rows=bool(hidden.any()),
-        needs_masks=not hides and followed.may_need_masks and _needs_masks(problem),
+        needs_masks=needs_masks,
         chooses=followed.chooses,
         bends=followed.bends,
     )
@@ -154,27 +155,28 @@ def _needs_masks(problem: Problem) -> bool:
     if problem.may_choose_rows and count > _MASKED_ROWS:
         rows, count = slice(0, _MASKED_ROWS), _MASKED_ROWS
     most, fewest = (max(_ROWS, passes // count) for passes in (_MASKS, _FEWEST_MASKS))
-    points = problem.independent_points(most, count)
     at_once = max(1, min(fewest, _ELEMENTS // (count * max(1, problem.elements))))
     dropped, multiplied, size, gap = [], [], problem.group_size, 0.0
     for start in range(0, most, at_once):
-        some = slice(start, min(start + at_once, most))
-        draws = problem.draw(range(some.start, some.stop), rows)
+        groups = range(start, min(start + at_once, most))
+        draws = problem.draw(groups, rows)
         noisy = {number: x[::size] for number, x in draws.noisy.items()}  # one for each mask
         masks = [None if mask is None else mask[::size] for mask in draws.masks]
+        # The first points of blocks share nothing.
+        points = [z[:: problem.design.points] for z in problem.points(groups, count)]
         with torch.no_grad():
-            dropped.append(problem.run(some.stop - start, noisy, masks, rows))
-            multiplied.append(problem([z[some] for z in points], rows))
-        if some.stop >= fewest:
+            dropped.append(problem.run(len(groups), noisy, masks, rows))
+            multiplied.append(problem(points, rows))
+        if groups.stop >= fewest:
             gap = _gap(torch.cat(multiplied), torch.cat(dropped))
             if gap < _MASKED_GAP / 2:
                 return False
     return gap > _MASKED_GAP
 
 
-def _gap(some: Tensor, others: Tensor) -> float:
+def _gap(multiplied: Tensor, dropped: Tensor) -> float:
     """By how much the logarithm of the std of outputs, (points, rows, outputs), differs."""
-    one, two = (values.double().var(0) for values in (some, others))
+    one, two = (values.double().var(0) for values in (multiplied, dropped))
     varies = (one > 0) & (two > 0) & one.isfinite() & two.isfinite()
     return abs(float((one[varies].log() - two[varies].log()).mean()) / 2) if varies.any() else 0.0
 

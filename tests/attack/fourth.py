@@ -552,6 +552,6 @@ def some_fast(cases, every, limits=()):
     for number, case in enumerate(cases):
         marks = [] if number % every == 0 else [pytest.mark.slow]
         if case in limits:
-            marks.append(pytest.mark.xfail(reason="a limit in docs/attack.md", strict=False))
+            marks.append(pytest.mark.xfail(reason="a limit in docs/attack.md", strict=True))
         parameters.append(pytest.param(number, *case, marks=marks, id="-".join(map(str, case))))
     return parameters

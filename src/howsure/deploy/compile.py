@@ -276,17 +276,17 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
 def _agrees(program: Program, x: object, eager: Prediction) -> bool:
     """Whether the program has the numbers of eager, or eager answers for this input."""
     try:
-        found = program(x, program.state)
+        compiled = program(x, program.state)
     except (DoubtfulError, TooWideError):
         return True
-    expected, compiled = (
+    expected, written = (
         [t for part in (p.mean, p.data_var, p.model_var) for t in tensors_of(part)]
-        for p in (eager, found)
+        for p in (eager, compiled)
     )
     if not all(bool(tensor.isfinite().all()) for tensor in expected):
         return True
     most = [min(_WRONG * allowed(output), 0.1) for output in expected]
-    pairs = zip(differences(expected, compiled, by_part=True), most, strict=True)
+    pairs = zip(differences(expected, written, by_part=True), most, strict=True)
     return all(apart <= limit for apart, limit in pairs)
 
 

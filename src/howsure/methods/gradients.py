@@ -525,11 +525,10 @@ def _hidden_rows(problem: Problem) -> Tensor:  # (rows,)
     count = problem.rows
     if not problem.may_choose_rows:
         return hides_gradients(problem, ALL, count).any(2).any(0)
-    parts = [
-        hides_gradients(problem, slice(start, min(start + _AT_ONCE_ON_LINES, count)), some)
-        for start in range(0, count, _AT_ONCE_ON_LINES)
-        if (some := min(_AT_ONCE_ON_LINES, count - start))
-    ]
+    parts = []
+    for start in range(0, count, _AT_ONCE_ON_LINES):
+        rows = slice(start, min(start + _AT_ONCE_ON_LINES, count))
+        parts.append(hides_gradients(problem, rows, rows.stop - rows.start))
     return torch.cat(parts, 1).any(2).any(0)
 
 
